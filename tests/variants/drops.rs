@@ -39,6 +39,7 @@ fn difference(shell: &Shell, a: &str, b: &str) -> f32 {
     each.fold(0.0, f32::max)
 }
 
+/// Six artifacts of up to eight steps, three of them planned within a limit: it takes some twenty seconds.
 #[test]
 fn structures_of_their_own_and_masks_do_the_same() {
     for options in ["", "--device-memory 80% --host-memory 4MiB"] {

@@ -110,6 +110,7 @@ fn hold(op: &Op, operands: &[Tensors], in_place: bool, seed: u64) -> Vec<Vec<Vec
     })
 }
 
+/// Every bucket, count and type has a kernel of its own to compile for the emulator, half a second each.
 #[test]
 fn exchanges_have_the_bits_of_cpus() {
     let mut r = Random(31);

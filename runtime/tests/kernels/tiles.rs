@@ -47,7 +47,9 @@ fn check(r: &mut Random, w: &Window, group: usize, x: &[usize], m: usize) {
 fn of_random_shapes() {
     let mut r = Random(31);
     let mut taken = [0; 3];
-    for _ in 0..12 {
+    // The plain loops that they are compared with take seconds for each.
+    let shapes = if std::env::var_os("ARENIC_WIDE").is_some() { 24 } else { 12 };
+    for _ in 0..shapes {
         let mut w = plain(&[3, 3], 1, 1, 0);
         let group = r.choose(&[1, 1, 2]);
         let x = [r.range(3, 8), group * r.range(32, 70), r.range(8, 22), r.range(8, 22)];
@@ -60,7 +62,7 @@ fn of_random_shapes() {
         }
         check(&mut r, &w, group, &x, m);
     }
-    assert!(taken.iter().all(|&n| n >= 3), "{taken:?}");
+    assert!(taken.iter().all(|&n| 4 * n >= shapes), "{taken:?}");
 }
 
 #[test]
